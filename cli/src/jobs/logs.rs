@@ -69,7 +69,7 @@ pub struct LogsArgs {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When there is no such job, it has no pods, none of their logs can be read, or a right is missing.
+/// When there is no such job, it has no pods, none of their logs can be read, one of them ends early, or a right is missing.
 pub fn run(args: &LogsArgs) -> Result<()> {
     block_on(async {
         let cluster = Cluster::connect(&args.cluster).await?;
@@ -98,7 +98,7 @@ async fn show(
     terminal: bool,
     out: &mut impl Write,
 ) -> Result<()> {
-    let (mut missing, mut any) = (BTreeSet::new(), false);
+    let (mut missing, mut cut, mut any) = (BTreeSet::new(), BTreeSet::new(), false);
     while let Some(line) = open.next().await {
         match line {
             Line::Text { rank, text } => {
@@ -120,10 +120,18 @@ async fn show(
                 missing.insert(rank);
                 crate::output::print_error(&format!("rank {rank}: {}", plain(&why)));
             }
+            Line::Cut { rank, why } => {
+                cut.insert(rank);
+                crate::output::print_error(&format!("rank {rank}: {}", plain(&why)));
+            }
             Line::Refused(error) => return Err(error.into()),
         }
     }
     out.flush()?;
+    if !cut.is_empty() {
+        let ranks: Vec<String> = cut.iter().map(usize::to_string).collect();
+        bail!("the log is not complete: rank {}", ranks.join(", "));
+    }
     if !any && missing.len() == workers {
         bail!("no log could be read");
     }

@@ -13,6 +13,7 @@ mod tests;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use andreas_api::query::MAX_QUEUE;
 use anyhow::{Context as _, Result, anyhow};
@@ -25,7 +26,13 @@ use crate::output;
 use session::Session;
 
 /// Programs that open a browser: of Linux, of macOS, of Windows.
-const OPENERS: [&str; 3] = ["xdg-open", "open", "explorer"];
+const OPENERS: [&str; 3] = ["xdg-open", "open", WINDOWS_OPENER];
+/// Its exit status says nothing.
+const WINDOWS_OPENER: &str = "explorer";
+/// A program that opens a browser and has not failed by then shows the page. Some run until the browser ends.
+const OPENED_WITHIN: Duration = Duration::from_secs(2);
+/// Until then the browser has read the file that leads it to the page.
+const READ_WITHIN: Duration = Duration::from_secs(120);
 
 /// Ui: a page in your browser with the jobs of a namespace over time, power, nodes, and what if.
 ///
@@ -61,13 +68,20 @@ pub fn run(args: &UiArgs) -> Result<()> {
         let address = format!("http://127.0.0.1:{port}/#{secret}");
         output::print(&format!("{address}\n"))?;
         output::print_error("the page is for you alone: its address holds a secret; Ctrl-C ends it");
-        let link = if args.open { Some(Link::open(&address)?) } else { None };
+        if args.open {
+            let link = Link::to(&address)?;
+            tokio::spawn(async move {
+                if !opened(&OPENERS, &link.file(), OPENED_WITHIN).await {
+                    output::print_error(&format!("note: no browser was opened: open {address} yourself"));
+                }
+                tokio::time::sleep(READ_WITHIN).await;
+            });
+        }
         let served = axum::serve(listener, server::router(session, port, secret));
         tokio::select! {
             served = served.into_future() => served?,
             stopped = tokio::signal::ctrl_c() => stopped?,
         }
-        drop(link);
         Ok(())
     })
 }
@@ -84,26 +98,53 @@ fn secret() -> Result<String> {
 struct Link(PathBuf);
 
 impl Link {
-    fn open(address: &str) -> Result<Self> {
-        let own =
-            std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-        let folder = own.unwrap_or_else(std::env::temp_dir);
-        let folder = folder.join(format!("andreas-ui-{}", secret()?));
-        create_private(&folder).with_context(|| folder.display().to_string())?;
-        let link = Self(folder);
-        let file = link.0.join("open.html");
+    fn to(address: &str) -> Result<Self> {
+        let name = format!("andreas-ui-{}", secret()?);
+        let mut folders = folders(|name| std::env::var_os(name).map(PathBuf::from)).into_iter();
+        let link = loop {
+            let folder = folders.next().unwrap_or_else(std::env::temp_dir).join(&name);
+            match create_private(&folder) {
+                Ok(()) => break Self(folder),
+                Err(error) if folders.len() == 0 => {
+                    return Err(error).with_context(|| folder.display().to_string());
+                }
+                Err(_) => {}
+            }
+        };
+        let file = link.file();
         let page = format!("<meta charset=utf-8><meta http-equiv=refresh content=\"0;url={address}\">");
         std::fs::write(&file, page).with_context(|| file.display().to_string())?;
-        let started = OPENERS.iter().any(|program| {
-            let mut command = Command::new(program);
-            command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().is_ok()
-        });
-        if !started {
-            output::print_error("note: no program opens a browser here: open the address yourself");
-        }
         Ok(link)
     }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("open.html")
+    }
+}
+
+/// Where the file may be, best first. A browser in a sandbox, as Ubuntu's, reads files of the home folder alone.
+fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
+    let own = ["HOME", "XDG_RUNTIME_DIR"].into_iter().filter_map(variable);
+    own.filter(|folder| folder.is_absolute()).chain([std::env::temp_dir()]).collect()
+}
+
+/// Whether one of the programs opens the file.
+async fn opened(programs: &[&str], file: &Path, within: Duration) -> bool {
+    for program in programs {
+        let mut command = Command::new(program);
+        command.arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let Ok(mut child) = command.spawn() else { continue };
+        let until = Instant::now() + within;
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() || *program == WINDOWS_OPENER => return true,
+                Ok(Some(_)) | Err(_) => break,
+                Ok(None) if Instant::now() >= until => return true,
+                Ok(None) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+    false
 }
 
 /// A folder that others cannot look into.

@@ -2,8 +2,8 @@
 //!
 //! Who asks must show the secret of this run in `Authorization`, which no other page can send: a header of its own needs the consent
 //! of a preflight request, and none is given. The page itself holds no figure, and takes the secret from the part of its address that
-//! browsers never send. `Host` must be this address, so that a name that is made to lead here (DNS rebinding) gets nothing; neither
-//! does a request that its browser says is of another site.
+//! browsers never send. `Host` must name this machine, so that a name that is made to lead here (DNS rebinding) gets nothing; neither
+//! does a request that its browser says is of another site. Its port may be another: that of a tunnel.
 
 use std::sync::Arc;
 
@@ -44,13 +44,16 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// What all requests are checked against.
 struct Guard {
-    host: String,
+    port: u16,
     secret: String,
 }
 
+/// Names that lead to the machine of the browser, and that nobody else can make lead elsewhere.
+const LOOPBACK: [&str; 2] = ["127.0.0.1", "localhost"];
+
 /// The routes. `port` is that of the listener on 127.0.0.1.
 pub fn router(session: Session, port: u16, secret: String) -> Router {
-    let guard = Arc::new(Guard { host: format!("127.0.0.1:{port}"), secret: format!("Bearer {secret}") });
+    let guard = Arc::new(Guard { port, secret: format!("Bearer {secret}") });
     let questions = Router::new()
         .route("/api/timeline", get(async |State(session): Asked| answer(session.timeline().await)))
         .route("/api/nodes", get(async |State(session): Asked| answer(session.nodes().await)))
@@ -72,9 +75,11 @@ type Asked = State<Arc<Session>>;
 
 /// Every request: only by this address, and every answer: with what keeps other pages away.
 async fn of_this_page(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    let mut answer = match request.headers().get(header::HOST) {
-        Some(host) if host.as_bytes() == guard.host.as_bytes() => next.run(request).await,
-        _ => refusal(StatusCode::MISDIRECTED_REQUEST, "host", "not the address of this page"),
+    let mut answer = if host(request.headers()).is_some_and(is_loopback) {
+        next.run(request).await
+    } else {
+        let message = format!("not the address of this page: it is http://127.0.0.1:{}", guard.port);
+        refusal(StatusCode::MISDIRECTED_REQUEST, "host", &message)
     };
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -89,12 +94,22 @@ async fn of_this_page(State(guard): State<Arc<Guard>>, request: Request, next: N
     answer
 }
 
+fn host(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::HOST)?.to_str().ok()
+}
+
+/// Whether a `Host` is one of these names, with a port or, for port 80, without.
+fn is_loopback(host: &str) -> bool {
+    let (name, port) = host.split_once(':').unwrap_or((host, "80"));
+    LOOPBACK.contains(&name) && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
+}
+
 /// Questions: only by the page itself, with the secret.
 async fn secret_only(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let is =
         |name: &HeaderName, value: &[u8]| headers.get(name).is_none_or(|found| found.as_bytes() == value);
-    let origin = format!("http://{}", guard.host);
+    let origin = format!("http://{}", host(headers).unwrap_or_default());
     let same_site = is(&HeaderName::from_static("sec-fetch-site"), b"same-origin");
     if !same_site || !is(&header::ORIGIN, origin.as_bytes()) {
         return refusal(StatusCode::FORBIDDEN, "origin", "not a question of this page");

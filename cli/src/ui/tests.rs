@@ -1,5 +1,8 @@
 //! The routes, and who gets no answer of them.
 
+use std::path::Path;
+use std::time::Duration;
+
 use axum::Router;
 use clap::Parser;
 use http::{Request, StatusCode, header};
@@ -9,6 +12,7 @@ use tower::ServiceExt as _;
 
 use super::server::router;
 use super::session::Session;
+use super::{folders, opened};
 use crate::ask::AskArgs;
 use crate::ask::transport::Operator;
 use crate::cluster::testing;
@@ -71,6 +75,55 @@ fn healthy() -> Page {
     })
 }
 
+/// A request by this name, from a page of this origin.
+fn by_host(path: &str, host: &str, origin: Option<&str>) -> Request<axum::body::Body> {
+    let mut request = request(path).body(axum::body::Body::empty()).unwrap();
+    request.headers_mut().insert(header::HOST, host.parse().unwrap());
+    if let Some(origin) = origin {
+        request.headers_mut().insert(header::ORIGIN, origin.parse().unwrap());
+    }
+    request
+}
+
+#[test]
+fn the_page_is_reached_through_a_tunnel_from_another_port_and_as_localhost() {
+    let page = healthy();
+    for host in ["127.0.0.1:4242", "localhost:4242", "localhost:8001", "127.0.0.1", "localhost"] {
+        let status = |path, origin: Option<&str>| sent(&page, by_host(path, host, origin)).0;
+        assert_eq!(status("/", None), StatusCode::OK, "{host}");
+        let own = format!("http://{host}");
+        assert_eq!(status("/api/timeline", Some(own.as_str())), StatusCode::OK, "{host}");
+        for other in ["http://127.0.0.1:4243", "http://localhost:4243", "http://evil.example", "null"] {
+            assert_eq!(status("/api/timeline", Some(other)), StatusCode::FORBIDDEN, "{host} {other}");
+        }
+    }
+}
+
+#[test]
+fn the_file_for_the_browser_is_where_one_in_a_sandbox_may_read_it() {
+    let of = |home: &str, runtime: &str| {
+        let (home, runtime) = (home.to_owned(), runtime.to_owned());
+        folders(move |name| Some(if name == "HOME" { &home } else { &runtime }.into()))
+    };
+    assert_eq!(of("/home/ada", "/run/user/1")[..2], [Path::new("/home/ada"), Path::new("/run/user/1")]);
+    assert_eq!(of("", "/run/user/1")[0], Path::new("/run/user/1"));
+    assert_eq!(of("", ""), [std::env::temp_dir()]);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_program_that_fails_has_opened_no_browser() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pipe");
+    let long = Duration::from_secs(60);
+    assert!(!opened(&["no-such-program", "false"], &file, long).await);
+    assert!(opened(&["false", "true"], &file, long).await);
+    // One that runs on: it reads until another writes.
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    assert!(opened(&["cat"], &file, Duration::from_millis(50)).await);
+    std::fs::write(&file, "").unwrap();
+}
+
 #[test]
 fn a_question_needs_the_secret_and_comes_from_this_page() {
     let page = healthy();
@@ -89,12 +142,23 @@ fn a_question_needs_the_secret_and_comes_from_this_page() {
     }
     assert_eq!(status(|r| r.header("origin", "http://evil.example")), StatusCode::FORBIDDEN);
     assert_eq!(status(|r| r.header("origin", "http://127.0.0.1:4243")), StatusCode::FORBIDDEN);
-    // A name that leads here, and another port of this machine.
-    for host in ["evil.example:4242", "localhost:4242", "127.0.0.1", "127.0.0.1:4243", ""] {
+    // Names that are made to lead here, and what is no address.
+    for host in [
+        "evil.example:4242",
+        "localhost.evil.example:4242",
+        "127.0.0.1.evil.example",
+        "10.0.0.1:4242",
+        "localhost@evil.example:4242",
+        "127.0.0.1:4242@evil.example",
+        "127.0.0.1:",
+        "127.0.0.1:+80",
+        "127.0.0.1:99999",
+        "",
+    ] {
         for path in ["/", "/api/timeline"] {
-            let mut request = request(path).body(axum::body::Body::empty()).unwrap();
-            request.headers_mut().insert(header::HOST, host.parse().unwrap());
-            assert_eq!(sent(&page, request).0, StatusCode::MISDIRECTED_REQUEST, "{host} {path}");
+            let (status, _, text) = sent(&page, by_host(path, host, None));
+            assert_eq!(status, StatusCode::MISDIRECTED_REQUEST, "{host} {path}");
+            assert!(text.contains("it is http://127.0.0.1:4242"), "{text}");
         }
     }
     for wrong in ["", "Bearer ", "Bearer secre", "Bearer secreT", "Bearer secrets", "secret"] {

@@ -2,8 +2,8 @@
 //!
 //! kube's own client sets no read timeout, because watches and streams are long-lived. An API server that
 //! accepts a connection but never answers (etcd lost, a partition) would block a reconciler forever. Here
-//! every request except a watch has one deadline for retries, headers and body. A watch has a deadline for
-//! its headers; [`crate::watch`] handles the rest.
+//! every request except a stream has one deadline for retries, headers and body. A stream is a watch or the
+//! log of a pod. It has a deadline for its headers; [`crate::watch`] handles the rest of a watch.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -96,7 +96,7 @@ pub fn build(mut config: Config, user_agent: &str, per_call: Duration) -> Result
 #[error("the API server did not answer within {0:?}")]
 pub struct DeadlineExceeded(pub Duration);
 
-/// Sets one deadline for headers and body of each request; for watches, the headers only.
+/// Sets one deadline for headers and body of each request; for watches and logs, the headers only.
 #[derive(Clone, Debug)]
 pub struct DeadlineLayer {
     /// Maximum time from sending the request to the last byte of the answer.
@@ -136,7 +136,7 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let per_call = self.per_call;
         let deadline = Instant::now() + per_call;
-        let streams = is_watch(&request);
+        let streams = is_watch(&request) || is_log(request.uri().path());
         let sent = std::time::Instant::now();
         let answer = self.inner.call(request);
         Box::pin(async move {
@@ -151,7 +151,13 @@ where
 
 fn is_watch(request: &Request<Body>) -> bool {
     let query = request.uri().query().unwrap_or_default();
-    query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1" | "follow=true"))
+    query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"))
+}
+
+/// Whether a path ends in `namespaces/NAMESPACE/pods/POD/log`. A log may be of any length, and a pod may be called `log`.
+fn is_log(path: &str) -> bool {
+    let mut end = path.rsplit('/');
+    end.next() == Some("log") && end.nth(1) == Some("pods") && end.nth(1) == Some("namespaces")
 }
 
 /// A body that fails once its deadline has passed.
@@ -219,11 +225,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn headers_that_never_come_are_an_error_for_watches_too() {
+    async fn headers_that_never_come_are_an_error_for_streams_too() {
         let hung =
             service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
         let client = Client::new(DeadlineLayer { per_call: Duration::from_secs(3) }.layer(hung), "default");
-        for path in ["/api/v1/pods", "/api/v1/pods?watch=true"] {
+        for path in ["/api/v1/pods", "/api/v1/pods?watch=true", "/api/v1/namespaces/a/pods/b/log"] {
             let started = Instant::now();
             assert!(client.request_text(Request::get(path).body(vec![]).unwrap()).await.is_err());
             assert_eq!(started.elapsed().as_secs(), 3, "{path}");
@@ -231,10 +237,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_may_stay_open() {
-        let request = Request::get("/api/v1/pods?limit=1&watch=true").body(vec![]).unwrap();
-        let client = client_of_a_silent_server();
-        let waited = tokio::time::timeout(Duration::from_secs(3600), client.request_text(request)).await;
-        assert!(waited.is_err(), "the watch ended by itself");
+    async fn a_watch_and_a_log_may_stay_open() {
+        let waited = async |path: &str| {
+            let request = Request::get(path).body(vec![]).unwrap();
+            let client = client_of_a_silent_server();
+            tokio::time::timeout(Duration::from_secs(3600), client.request_text(request)).await
+        };
+        let log = "/api/v1/namespaces/a/pods/b/log";
+        for path in ["/api/v1/pods?limit=1&watch=true", log, &format!("/k8s/clusters/c{log}?follow=true")] {
+            assert!(waited(path).await.is_err(), "{path} ended by itself");
+        }
+        for path in ["/api/v1/namespaces/a/pods/log", "/api/v1/namespaces/pods/pods/log"] {
+            assert!(waited(path).await.is_ok(), "{path} has no deadline");
+        }
     }
 }

@@ -31,7 +31,7 @@ pub fn read(flag: Option<&Path>) -> Result<Kubeconfig, Unusable> {
     else {
         return match flag {
             Some(file) => read_file(file),
-            None => Kubeconfig::read().map_err(|error| explained(&error)),
+            None => Kubeconfig::read().map(without_empty_context).map_err(|error| explained(&error)),
         };
     };
     let files: Vec<PathBuf> =
@@ -50,8 +50,14 @@ fn merged(files: &[PathBuf]) -> Result<Kubeconfig, Unusable> {
     })
 }
 
+/// `kubectl config unset current-context` leaves an empty name: it is as none, and another file's counts.
+fn without_empty_context(mut read: Kubeconfig) -> Kubeconfig {
+    read.current_context = read.current_context.filter(|name| !name.is_empty());
+    read
+}
+
 fn read_file(file: &Path) -> Result<Kubeconfig, Unusable> {
-    Kubeconfig::read_from(file).map_err(|error| {
+    Kubeconfig::read_from(file).map(without_empty_context).map_err(|error| {
         let words = match &error {
             KubeconfigError::ReadConfig(cause, _) => cause.to_string(),
             other => message(other),
@@ -130,7 +136,8 @@ pub fn configuration(kubeconfig: &Kubeconfig, choice: &Choice) -> Result<Config,
             .map_err(|problem| unusable("", problem))?,
     };
     config.root_cert = authorities.transpose()?;
-    config.default_namespace = context.namespace.unwrap_or_else(|| "default".to_owned());
+    config.default_namespace =
+        context.namespace.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
     config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or(false);
     config.disable_compression = cluster.disable_compression.unwrap_or(false);
     config.tls_server_name = cluster.tls_server_name;
@@ -312,6 +319,16 @@ contexts:
         assert_eq!(found.current_context.as_deref(), Some("one"));
         let none = merged(&["/nope".into(), "/neither".into()]).unwrap_err().to_string();
         assert!(none.starts_with("kubeconfig: /nope: "), "{none}");
+    }
+
+    #[test]
+    fn an_empty_current_context_is_as_none() {
+        let (_first, unset) = written("current-context: \"\"\n");
+        let (_second, other) = written("current-context: two\n");
+        let found = merged(&[unset.clone(), other]).unwrap();
+        assert_eq!(found.current_context.as_deref(), Some("two"));
+        let error = configuration(&read(Some(&unset)).unwrap(), &Choice::default()).unwrap_err().to_string();
+        assert_eq!(error, format!("kubeconfig: {}", KubeconfigError::CurrentContextNotSet));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lettre::message::Mailbox;
+use lettre::transport::smtp::AsyncSmtpTransportBuilder;
 use lettre::transport::smtp::client::{Certificate, Tls, TlsParameters};
+use lettre::transport::smtp::extension::ClientId;
 use lettre::{AsyncSmtpTransport, Tokio1Executor};
 use reqwest::Url;
 use rustls::pki_types::CertificateDer;
@@ -223,7 +225,7 @@ pub fn read(secret: &SlimSecret, hosts: &Hosts) -> Result<Addresses, Invalid> {
         if to.len() > MAX_RECEIVERS {
             return Err(format!("to: more than {MAX_RECEIVERS} addresses"));
         }
-        channels.push(Channel::Mail { server: mail_server(&url, &authorities)?, from, to });
+        channels.push(Channel::Mail { server: mail_server(&url, &authorities, &from)?, from, to });
     }
     if channels.is_empty() {
         return Err("none of webhook, slack and smtp is there".to_owned());
@@ -284,14 +286,25 @@ fn http_client(authorities: &[CertificateDer<'static>]) -> Result<reqwest::Clien
 fn mail_server(
     url: &Url,
     authorities: &[CertificateDer<'static>],
+    from: &Mailbox,
 ) -> Result<AsyncSmtpTransport<Tokio1Executor>, Invalid> {
     let fault = |error: lettre::transport::smtp::Error| format!("smtp: {error}");
+    let connection = || -> Result<AsyncSmtpTransportBuilder, Invalid> {
+        let server = AsyncSmtpTransport::<Tokio1Executor>::from_url(url.as_str()).map_err(fault)?;
+        let server = server.timeout(Some(WITHIN));
+        let domain = from.email.domain();
+        // The name of a pod, or 127.0.0.1, is refused by some relays. A path of the URL names another.
+        Ok(if url.path().len() > 1 || !domain.is_ascii() {
+            server
+        } else {
+            server.hello_name(ClientId::Domain(domain.to_owned()))
+        })
+    };
     let encrypted = match (url.scheme(), url.query()) {
         ("smtps", None) => Tls::Wrapper as fn(TlsParameters) -> Tls,
         ("smtp", Some("tls=required")) => Tls::Required as fn(TlsParameters) -> Tls,
         ("smtp", None) if url.password().is_none() && url.username().is_empty() => {
-            let server = AsyncSmtpTransport::<Tokio1Executor>::from_url(url.as_str()).map_err(fault)?;
-            return Ok(server.timeout(Some(WITHIN)).build());
+            return Ok(connection()?.build());
         }
         ("smtp", None) => return Err("smtp: a password needs smtps://, or ?tls=required".to_owned()),
         _ => return Err("smtp: must be smtps://HOST, smtp://HOST?tls=required or smtp://HOST".to_owned()),
@@ -301,6 +314,5 @@ fn mail_server(
         tls = tls.add_root_certificate(Certificate::from_der(authority.to_vec()).map_err(fault)?);
     }
     let tls = tls.build_rustls().map_err(fault)?;
-    let server = AsyncSmtpTransport::<Tokio1Executor>::from_url(url.as_str()).map_err(fault)?;
-    Ok(server.tls(encrypted(tls)).timeout(Some(WITHIN)).build())
+    Ok(connection()?.tls(encrypted(tls)).build())
 }

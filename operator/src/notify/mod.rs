@@ -2,15 +2,17 @@
 //!
 //! **Nothing is queued.** What is due follows from each job's status; what was sent is written there (`status.notifications`). So nothing is lost with
 //! this process, and a receiver that hangs costs no memory. **None twice**, unless this process dies between the receiver's answer and
-//! the write; then with the same `id`. **None of others**: a message is made from the job's own status, and sent to its own namespace.
+//! the write, or while some receivers of a mail have it and others put it off; then with the same `id`. **None of others**: a message is made from the job's own status, and sent to its own namespace.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`notices`] | what is due, and its words; pure |
 //! | [`addresses`] | the Secret |
 //! | [`send`] | one delivery |
+//! | [`mail`] | one delivery by mail |
 
 mod addresses;
+mod mail;
 mod notices;
 mod send;
 #[cfg(test)]
@@ -94,8 +96,19 @@ pub async fn run(
 
 /// What a task of the notifier came to.
 enum Done {
-    Sent { channel_key: ChannelKey, job: String, entry: String, result: Result<(), Failure>, secret: String },
-    Written { job: String, entries: BTreeSet<String>, ok: bool },
+    Sent {
+        channel_key: ChannelKey,
+        job: String,
+        entry: String,
+        result: Result<(), Failure>,
+        settled: BTreeSet<String>,
+        secret: String,
+    },
+    Written {
+        job: String,
+        entries: BTreeSet<String>,
+        ok: bool,
+    },
 }
 
 /// One job, by its UID.
@@ -109,6 +122,16 @@ struct Delivery {
     writing: bool,
     /// When a notice was first due.
     first: BTreeMap<String, Timestamp>,
+    /// Mails that some of their receivers need no more.
+    partial: BTreeMap<String, Partial>,
+}
+
+/// A mail that other receivers have put off.
+struct Partial {
+    /// Addresses that have it, or refused it.
+    settled: BTreeSet<String>,
+    failures: u32,
+    until: Instant,
 }
 
 #[derive(Default)]
@@ -189,9 +212,15 @@ impl Notifier {
                 }
                 let channel_key = (key.namespace.clone(), channel.name());
                 if now.duration_since(first) > GIVE_UP {
+                    delivery.partial.remove(&entry);
                     delivery.sent.insert(entry);
                     continue;
                 }
+                let partial = delivery.partial.get(&entry);
+                if partial.is_some_and(|partial| Instant::now() < partial.until) {
+                    continue;
+                }
+                let mut settled = partial.map(|partial| partial.settled.clone()).unwrap_or_default();
                 let state = self.channels.entry(channel_key.clone()).or_default();
                 if state.until.is_some_and(|until| Instant::now() < until) {
                     continue;
@@ -205,8 +234,8 @@ impl Notifier {
                 let message = message(job, notice, &addresses.template, now);
                 let (addresses, job, secret) = (Arc::clone(addresses), uid.clone(), addresses.uid.clone());
                 self.working.spawn(async move {
-                    let result = send(&addresses.channels[at], &message).await;
-                    Done::Sent { channel_key, job, entry, result, secret }
+                    let result = send(&addresses.channels[at], &message, &mut settled).await;
+                    Done::Sent { channel_key, job, entry, result, settled, secret }
                 });
             }
         }
@@ -262,36 +291,36 @@ impl Notifier {
 
     fn note(&mut self, done: Done) {
         match done {
-            Done::Sent { channel_key, job, entry, result, secret } => {
+            Done::Sent { channel_key, job, entry, result, settled, secret } => {
+                let (now, name) = (Instant::now(), channel_key.1);
                 let state = self.channels.entry(channel_key.clone()).or_default();
                 state.sending = state.sending.saturating_sub(1);
-                let fault = match result {
-                    Ok(()) => {
-                        (state.failures, state.until) = (0, None);
-                        None
-                    }
-                    Err(Failure::Refused(words)) => Some(format!("{}: refused: {words}", channel_key.1)),
+                if !matches!(result, Err(Failure::Later(..))) {
+                    (state.failures, state.until) = (0, None);
+                }
+                let (over, fault) = match result {
+                    Ok(()) => (true, None),
+                    Err(Failure::Refused(words)) => (true, Some(format!("{name}: refused: {words}"))),
+                    Err(Failure::PutOff(words)) => (false, Some(format!("{name}: {words}"))),
                     Err(Failure::Later(words, after)) => {
-                        let now = Instant::now();
                         // Those that were on their way together fail together.
                         if state.until.is_none_or(|until| until <= now) {
-                            let longer =
-                                FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(MAX_PAUSE);
+                            state.until = Some(now + after.unwrap_or(pause(state.failures)));
                             state.failures += 1;
-                            state.until = Some(now + after.unwrap_or(longer));
                         }
-                        self.delivery(&job, |delivery| delivery.sending.remove(&entry));
-                        return self.report(
-                            &channel_key,
-                            &secret,
-                            Reason::NotificationFailed,
-                            format!("{}: {words}", channel_key.1),
-                        );
+                        (false, Some(format!("{name}: {words}")))
                     }
                 };
                 self.delivery(&job, |delivery| {
                     delivery.sending.remove(&entry);
-                    delivery.sent.insert(entry)
+                    if over {
+                        delivery.partial.remove(&entry);
+                        delivery.sent.insert(entry);
+                    } else if !settled.is_empty() {
+                        let failures = delivery.partial.get(&entry).map_or(0, |partial| partial.failures);
+                        let until = now + pause(failures);
+                        delivery.partial.insert(entry, Partial { settled, failures: failures + 1, until });
+                    }
                 });
                 if let Some(fault) = fault {
                     self.report(&channel_key, &secret, Reason::NotificationFailed, fault);
@@ -302,12 +331,11 @@ impl Notifier {
                 if ok {
                     delivery.sent.retain(|entry| !entries.contains(entry));
                 }
-                ok
             }),
         }
     }
 
-    fn delivery(&mut self, job: &str, change: impl FnOnce(&mut Delivery) -> bool) {
+    fn delivery(&mut self, job: &str, change: impl FnOnce(&mut Delivery)) {
         if let Some(delivery) = self.jobs.get_mut(job) {
             change(delivery);
         }
@@ -357,6 +385,11 @@ impl Notifier {
             }
         }
     }
+}
+
+/// How long a channel or a mail is left alone after so many failures.
+fn pause(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(MAX_PAUSE)
 }
 
 /// What stands in the status for a notice that a channel has taken.

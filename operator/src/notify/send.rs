@@ -1,14 +1,14 @@
 //! One delivery.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lettre::message::header::ContentType;
-use lettre::{AsyncTransport, Message as Mail};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
 
 use super::addresses::Channel;
+use super::mail;
 use super::notices::Message;
 
 /// Longest time that a receiver can put us off.
@@ -23,13 +23,20 @@ pub enum Failure {
     /// It may be later; not before that time where the receiver says one.
     #[error("{0}")]
     Later(String, Option<Duration>),
+    /// Some receivers of a mail may take it later. The server works, and the others have it or refused it.
+    #[error("{0}")]
+    PutOff(String),
 }
 
-/// Delivers a message by one channel.
+/// Delivers a message by one channel. `settled` are the receivers of a mail that need it no more: [`mail::send`] adds to them.
 ///
 /// # Errors
 /// [`Failure`]. A receiver that took it and whose answer was lost counts as `Later`: it gets the same `id` again.
-pub async fn send(channel: &Channel, message: &Message) -> Result<(), Failure> {
+pub async fn send(
+    channel: &Channel,
+    message: &Message,
+    settled: &mut BTreeSet<String>,
+) -> Result<(), Failure> {
     match channel {
         Channel::Webhook { client, url, token } => {
             let mut request = client.post(url.clone());
@@ -42,23 +49,7 @@ pub async fn send(channel: &Channel, message: &Message) -> Result<(), Failure> {
             post(client.post(url.clone()), "application/json", &json!({ "text": escaped(&message.text) }))
                 .await
         }
-        Channel::Mail { server, from, to } => {
-            let refused = |error: &dyn std::fmt::Display| Failure::Refused(error.to_string());
-            let mut mail = Mail::builder()
-                .from(from.clone())
-                .subject(message.text.as_str())
-                .message_id(Some(format!("<{}@andreas.dev>", message.id.replace('/', "."))))
-                .header(ContentType::TEXT_PLAIN);
-            for one in to {
-                mail = mail.to(one.clone());
-            }
-            let mail = mail.body(message.text.clone()).map_err(|error| refused(&error))?;
-            match server.send(mail).await {
-                Ok(_) => Ok(()),
-                Err(error) if error.is_permanent() => Err(refused(&error)),
-                Err(error) => Err(Failure::Later(error.to_string(), None)),
-            }
-        }
+        Channel::Mail { server, from, to } => mail::send(server, from, to, message, settled).await,
     }
 }
 
@@ -72,7 +63,13 @@ async fn post(request: reqwest::RequestBuilder, kind: &str, body: &Value) -> Res
     // Without the address: it is the secret of a channel of Slack.
     let answer = sent.map_err(|error| Failure::Later(without_address(error), None))?;
     let (status, code) = (answer.status(), format!("HTTP {}", answer.status()));
-    let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+    // The first: a token is to be repaired, as a password of a mail server.
+    let later = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::REQUEST_TIMEOUT,
+        StatusCode::TOO_EARLY,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
     if status.is_success() {
         Ok(())
     } else if status.is_server_error() || later.contains(&status) {

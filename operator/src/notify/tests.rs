@@ -10,6 +10,8 @@ use super::addresses::{Addresses, Channel, Hosts, SlimSecret, read};
 use super::notices::{Message, Notice, due, message};
 use crate::testing::{at, slim_job};
 
+mod delivery;
+
 fn status(value: Value) -> TrainingJobStatus {
     serde_json::from_value(value).expect("a status")
 }
@@ -104,7 +106,7 @@ fn a_message_is_of_the_run_alone_and_has_one_identity() {
 fn secret(data: &[(&str, &str)]) -> SlimSecret {
     let data: BTreeMap<&str, ByteString> =
         data.iter().map(|(key, value)| (*key, ByteString(value.as_bytes().to_vec()))).collect();
-    let metadata = json!({"name": "andreas-notifications", "namespace": "a", "uid": "u", "creationTimestamp": at(7).to_string()});
+    let metadata = json!({"name": "andreas-notifications", "namespace": "team", "uid": "u", "creationTimestamp": at(7).to_string()});
     serde_json::from_value(json!({"metadata": metadata, "data": data})).expect("a Secret")
 }
 

@@ -19,8 +19,15 @@ pub enum Line {
         /// The line.
         text: Vec<u8>,
     },
-    /// There is no log, or it ended early.
+    /// There is no log.
     Missing {
+        /// Rank of the worker.
+        rank: usize,
+        /// Why.
+        why: String,
+    },
+    /// The log ended early.
+    Cut {
         /// Rank of the worker.
         rank: usize,
         /// Why.
@@ -37,7 +44,7 @@ pub fn lines<R: AsyncBufRead + Unpin + Send>(rank: usize, reader: R) -> impl Str
         match next(&mut reader).await {
             Ok(Some(text)) => Some((Line::Text { rank, text }, Some(reader))),
             Ok(None) => None,
-            Err(error) => Some((Line::Missing { rank, why: format!("the log ends early: {error}") }, None)),
+            Err(error) => Some((Line::Cut { rank, why: format!("the log ends early: {error}") }, None)),
         }
     })
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use andreas_api::names;
 use clap::Parser as _;
+use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 
 use super::*;
@@ -145,6 +146,20 @@ fn where_no_log_can_be_read_that_is_an_error() {
     }
 }
 
+#[test]
+fn a_log_that_ends_early_is_an_error() {
+    for flags in [&["logs", "bert-large"][..], &["logs", "bert-large", "--follow"]] {
+        let args = Flags::parse_from(flags).args;
+        let lost = std::io::Error::other("connection lost");
+        let first = stream::iter([Ok("one\ntw"), Err(lost)]).into_async_read();
+        let open = lines(3, first).boxed().chain(lines(0, &b"all\n"[..])).boxed();
+        let mut out = Vec::new();
+        let ended = block_on(show(open, 2, &args, false, &mut out)).unwrap_err().to_string();
+        assert_eq!(ended, "the log is not complete: rank 3");
+        assert_eq!(String::from_utf8(out).unwrap(), "[3] one\n[0] all\n");
+    }
+}
+
 /// The lines of a pod with `--follow`, and the requests, where the API server answers so by the number of the request.
 fn follow_log(
     pod: SlimPod,
@@ -192,7 +207,7 @@ fn why_a_log_has_not_begun_is_said_once() {
         .map(|line| match line {
             Line::Missing { why, .. } => why.rsplit(' ').next().unwrap_or_default(),
             Line::Text { .. } => "text",
-            Line::Refused(_) => "refused",
+            Line::Cut { .. } | Line::Refused(_) => "refused",
         })
         .collect();
     assert_eq!((said, asked.len()), (vec!["available", "image", "text"], 7));

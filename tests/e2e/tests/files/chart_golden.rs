@@ -128,12 +128,16 @@ async fn template_for(version: &str, values: &[&str]) -> Result<String> {
 }
 
 async fn template_by(helm: &Path, version: &str, values: &[&str]) -> Result<String> {
+    template_of(helm, &chart::folder(), version, values).await
+}
+
+async fn template_of(helm: &Path, chart: &Path, version: &str, values: &[&str]) -> Result<String> {
     let mut helm = Command::new(helm);
     let home = std::env::temp_dir().join(format!("andreas-golden-{}", std::process::id()));
     for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
         helm.env(variable, &home);
     }
-    helm.args(["template", "andreas"]).arg(chart::folder());
+    helm.args(["template", "andreas"]).arg(chart);
     helm.args(["--namespace", "andreas-system", "--kube-version", version, "--set", "crds.enabled=false"]);
     for value in values {
         if value.contains('=') {
@@ -212,6 +216,28 @@ async fn helm_3_renders_the_same_bytes_as_helm_4() {
         ];
         assert!(texts[0] == texts[1], "{name}");
         assert!(texts[0].contains("kind: Deployment"), "{name}");
+    }
+}
+
+/// helm gives the condition of a chart's part to that part too.
+#[tokio::test]
+async fn a_chart_may_hold_this_one_on_a_condition() {
+    let parent = tempfile::tempdir().unwrap();
+    let needs =
+        serde_json::json!({"name": "andreas", "version": ">=0.0.0-0", "condition": "andreas.enabled"});
+    let about = serde_json::json!({"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [needs]});
+    std::fs::write(parent.path().join("Chart.yaml"), about.to_string()).unwrap();
+    std::fs::create_dir(parent.path().join("charts")).unwrap();
+    std::os::unix::fs::symlink(chart::folder(), parent.path().join("charts/andreas")).unwrap();
+    for helm in [
+        andreas_testbed::built("helm3").await.unwrap().join("helm"),
+        Programs::find().await.unwrap().path("helm"),
+    ] {
+        for (value, installed) in [("true", true), ("null", true), ("false", false)] {
+            let values = [&*format!("andreas.enabled={value}"), "global.region=eu"];
+            let text = template_of(&helm, parent.path(), "v1.36.4", &values).await.unwrap();
+            assert_eq!(text.contains("kind: Deployment"), installed, "{}: {value}", helm.display());
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Pages: every relative link leads to a file, every anchor to a heading, and every page is on the site.
+//! Pages: every relative link leads to a file, every anchor to a heading, every page is on the site, and no upgrade keeps the defaults of an
+//! older chart.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -101,6 +102,29 @@ fn every_link_of_every_page_leads_somewhere() -> Result<()> {
         }
     }
     ensure!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
+    Ok(())
+}
+
+/// What a block has on one line, also where the line is continued.
+fn commands(text: &str) -> Vec<String> {
+    let parts = text.split("```").enumerate().filter(|(number, _)| number % 2 == 1);
+    parts
+        .flat_map(|(_, block)| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
+/// `--reuse-values` keeps the older chart's defaults: values that are new in this one are missing.
+#[test]
+fn no_page_upgrades_with_the_defaults_of_an_older_chart() -> Result<()> {
+    let root = root()?;
+    let mut all = Vec::new();
+    pages(&root, &mut all)?;
+    for page in all {
+        let text = std::fs::read_to_string(&page)?;
+        for command in commands(&text) {
+            ensure!(!command.contains(" --reuse-values"), "{}: {command}", page.display());
+        }
+    }
     Ok(())
 }
 

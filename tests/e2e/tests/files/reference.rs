@@ -39,7 +39,11 @@ fn head(title: &str) -> String {
 
 /// What a field may hold, in few words.
 fn kind_of(schema: &Value) -> String {
-    let text = |key: &str| schema[key].as_str();
+    // Of several types the first: the other is null.
+    let text = |key: &str| match &schema[key] {
+        Value::Array(all) => all.first().and_then(Value::as_str),
+        one => one.as_str(),
+    };
     if let Some(values) = schema["enum"].as_array() {
         let values: Vec<String> = values.iter().map(|value| format!("`{}`", plain(value))).collect();
         return values.join(", ");

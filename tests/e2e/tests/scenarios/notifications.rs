@@ -185,6 +185,7 @@ async fn two_hundred_notices_of_two_namespaces_arrive_once_each_though_a_receive
         let of_short: Vec<String> = left.taken.lock().iter().filter(|(_, body)| body["data"]["name"] == "short").map(|(_, body)| body["type"].to_string()).collect();
         ensure!(of_short == ["\"dev.andreas.trainingjob.started\"", "\"dev.andreas.trainingjob.succeeded\""], "{of_short:?}");
         let received = mail.log();
+        ensure!(received.contains("EHLO example.com"), "{received}");
         ensure!(received.contains("RCPT TO:<ada@example.com>") && received.contains("RCPT TO:<bob@example.com>"), "{received}");
         ensure!(received.contains("Subject: Succeeded: short succeeded after"), "{received}");
         // a Secret that cannot be used is named, and the operator reads no other

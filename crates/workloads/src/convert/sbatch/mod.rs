@@ -27,8 +27,16 @@ const CONTAINER: &str = "train";
 /// # Errors
 /// When the script is for another system or interpreter, or the value of an option cannot be read.
 pub fn convert(text: &str, arguments: &[String], notes: &mut Notes) -> Result<(String, Value), ConvertError> {
-    let script = Script::read(text)?;
-    let mut options = options::read(text, notes)?;
+    // A shell takes the \r for a part of each line's last word.
+    let unix = text.replace("\r\n", "\n");
+    if unix.len() < text.len() {
+        notes.changed(
+            "script",
+            "its lines end as those of Windows: in the TrainingJob they end with \\n alone",
+        );
+    }
+    let script = Script::read(&unix)?;
+    let mut options = options::read(&unix, notes)?;
     let name = options.name.clone();
     let metadata = json!({"name": name.as_deref().unwrap_or("batch")});
     let mut draft = Draft::from_metadata(Fields::new("metadata", metadata)?, notes)?;

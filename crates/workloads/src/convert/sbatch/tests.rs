@@ -52,6 +52,17 @@ fn a_script_stays_as_it_is_and_its_options_become_fields() {
 }
 
 #[test]
+fn a_script_written_on_windows_gets_the_line_ends_of_unix() {
+    let text = "#!/bin/bash -l\n#SBATCH --gpus=2\nsrun torchrun \\\n  train.py --epochs 3\n";
+    let (unix, windows) = (of(text), of(&text.replace('\n', "\r\n")));
+    assert_eq!(windows.job, unix.job);
+    assert_eq!(container(&windows)["command"], json!(["/bin/bash", "-l", "-c", text]));
+    let said = |one: &Converted| one.notes.iter().filter(|note| note.text.contains("Windows")).count();
+    assert_eq!((said(&windows), said(&unix)), (1, 0));
+    assert!(lost(&windows).is_empty(), "{:?}", windows.notes);
+}
+
+#[test]
 fn a_text_goes_to_the_interpreter_of_its_first_line_with_its_arguments() {
     for (first, words) in [
         ("/usr/bin/env python3", json!(["/usr/bin/env", "python3", "-c"])),
