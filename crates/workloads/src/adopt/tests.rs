@@ -344,14 +344,16 @@ fn parts_that_never_have_their_gpus_at_once_are_refused_by_name() {
 
 #[test]
 fn indexes_of_a_job_that_failed_for_good_make_no_pods_again() {
-    let mut job = job(1, 10);
-    job["spec"]["completions"] = json!(10);
+    let mut job = job(10, 1);
     for (failed, left) in
         [("", 8), ("4", 7), ("1,3-5", 4), (" 1, 3 - 5", 4), ("x,5-3,-", 8), ("0-9223372036854775807", 1)]
     {
         job["status"] = json!({"succeeded": 2, "failedIndexes": failed});
         assert_eq!(workload(Kind::Job, &job).pods_left, Some(left), "{failed}");
     }
+    job["spec"]["parallelism"] = json!(3);
+    job["status"] = json!({"succeeded": 2});
+    assert_eq!(workload(Kind::Job, &job).pods_left, Some(3), "no more at once");
 }
 
 #[test]

@@ -122,7 +122,9 @@ fn pods_left(kind: Kind, object: &Value) -> Option<i64> {
         Kind::Job => {
             let done = status["succeeded"].as_i64().unwrap_or(0);
             let failed = status["failedIndexes"].as_str().map_or(0, indexes);
-            spec["completions"].as_i64()?.saturating_sub(done).saturating_sub(failed)
+            let left = spec["completions"].as_i64()?.saturating_sub(done).saturating_sub(failed);
+            // Its owner may have lowered the number since it was adopted.
+            left.min(spec["parallelism"].as_i64().unwrap_or(1))
         }
         Kind::JobSet => {
             let seen = status["replicatedJobsStatus"].as_array()?;
