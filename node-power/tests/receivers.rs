@@ -165,10 +165,9 @@ async fn maas() -> (String, Arc<parking_lot::Mutex<Vec<String>>>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_of_machine_is_read_switched_off_gracefully_and_on() {
-    let folder = std::env::temp_dir().join(format!("andreas-receiver-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let (url, calls) = maas().await;
-    let receiver = Receiver::start(&folder, &url);
+    let receiver = Receiver::start(folder.path(), &url);
     for node in ["gpu-7", "gpu-8", "gpu-9"] {
         let driver = receiver.driver(node, "hook").await;
         assert_eq!(driver.read().await, Ok(PowerReading::On), "{node}");
@@ -180,7 +179,7 @@ async fn each_kind_of_machine_is_read_switched_off_gracefully_and_on() {
     let machine = "/MAAS/api/2.0/machines/4y3h7n/?op=";
     assert!(calls.lock().contains(&format!("POST {machine}power_off HTTP/1.1")), "{:?}", calls.lock());
     // A host that answers no ssh and still answers pings is not off.
-    std::fs::write(folder.join("power"), "hangs\n").unwrap();
+    std::fs::write(folder.path().join("power"), "hangs\n").unwrap();
     assert_eq!(receiver.driver("gpu-8", "hook").await.read().await, Ok(PowerReading::Changing));
     // Neither is one of which nobody knows.
     for (node, credentials) in [("gpu-6", "hook"), ("gpu-7", "other")] {
@@ -193,7 +192,7 @@ async fn each_kind_of_machine_is_read_switched_off_gracefully_and_on() {
     // What it cannot work with is said before it listens.
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/power/receiver.py");
     let refused = |token: &str, machines: &str| {
-        std::fs::write(folder.join("bad.json"), machines).unwrap();
+        std::fs::write(folder.path().join("bad.json"), machines).unwrap();
         let mut command = Command::new("python3");
         command.arg(&program).args(["bad.json", "--certificate", "cert.pem", "--key", "key.pem"]);
         let output = command.current_dir(&folder).env("TOKEN", token).output().unwrap();
@@ -205,5 +204,4 @@ async fn each_kind_of_machine_is_read_switched_off_gracefully_and_on() {
         refused("t", r#"{"gpu-7": {"by": "ipmi"}}"#)
             .contains("gpu-7: by is one of ipmitool, wakeonlan, maas")
     );
-    let _ = std::fs::remove_dir_all(&folder);
 }
