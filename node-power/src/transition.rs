@@ -221,9 +221,12 @@ impl Machine<'_> {
             return (self.same(), Some(Act::Uncordon));
         }
         if !self.wants_off() {
-            // A person who shut it down after a cordon works on it.
-            let lost = |node: &SeenNode| !node.ready && (seen.mode == PowerMode::On || !node.cordoned);
-            if off && !asked && seen.node.as_ref().is_none_or(lost) && seen.may_start {
+            // A person who shut it down after a cordon, or has deleted its Node since, works on it.
+            let lost = match &seen.node {
+                Some(node) => !node.ready && (seen.mode == PowerMode::On || !node.cordoned),
+                None => seen.mode == PowerMode::On,
+            };
+            if off && !asked && lost && seen.may_start {
                 return (NodePowerStatus { machine: None, ..self.to(PowerState::Starting) }, None);
             }
             let mut status = self.same();
@@ -310,7 +313,7 @@ impl Machine<'_> {
         if !(ours && node.cordoned) {
             // Somebody takes it back each time.
             if self.since(self.before.since.as_ref()) >= self.settings.off_timeout {
-                return (self.kept(self.to(PowerState::On), "Uncordoned"), None);
+                return (self.kept(self.failed_off(), "Uncordoned"), None);
             }
             return (self.same(), Some(Act::Cordon));
         }
@@ -358,10 +361,15 @@ impl Machine<'_> {
             let why = "it was asked to shut down: its node is not ready, and it is not proven off";
             return (self.quarantine(why), None);
         }
-        let mut status = self.to(PowerState::On);
+        let mut status = self.failed_off();
         status.asked.clone_from(&self.before.asked);
-        status.failed_offs = status.failed_offs.saturating_add(1).min(1000);
         (self.kept(status, "OffTimeout"), None)
+    }
+
+    /// Back to `On`: the next try waits for longer than the last one did.
+    fn failed_off(&self) -> NodePowerStatus {
+        let failed_offs = self.before.failed_offs.saturating_add(1).min(1000);
+        NodePowerStatus { failed_offs, ..self.to(PowerState::On) }
     }
 
     fn off(&self) -> Step {

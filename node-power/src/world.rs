@@ -122,8 +122,9 @@ impl World {
 
     /// Whether so much fails that nothing may go off.
     pub fn is_broken(&self) -> bool {
-        let failed: usize =
-            self.statuses().map(|(_, status)| status.failed_starts.max(0).unsigned_abs() as usize).sum();
+        // One dead machine is not enough.
+        let failed = |status: &NodePowerStatus| status.failed_starts.max(0).unsigned_abs() as usize;
+        let failed: usize = self.statuses().map(|(_, status)| failed(status).min(BREAKER - 1)).sum();
         let unreachable = |(_, status): &(&str, &NodePowerStatus)| {
             conditions::is_false(&status.conditions, conditions::REACHABLE)
         };

@@ -22,7 +22,7 @@ use super::late::{self, unbound_condition};
 use super::member::{Member, Members, is_over, number};
 use super::observed::Observed;
 use super::readiness::{self, Readiness};
-use super::status::{self, ConditionValue};
+use super::status::ConditionValue;
 use super::workload::{judged, suspended_by};
 use super::{end, run, start, stop};
 
@@ -40,6 +40,11 @@ pub(super) fn starting(d: &mut Draft<'_>) {
     let released = workload.attempt() == Some(allocation.attempt);
     // Before its end: a run that ended before its start was written has lasted and used energy too.
     let started: Option<Vec<Timestamp>> = members.gang.iter().map(started_at).collect();
+    // Parts without GPUs go on after pods of an earlier attempt, whose start is not this one's.
+    let of_this =
+        |m: &Member<'_>| m.live.and_then(|pod| number(pod, LABEL_ATTEMPT)) == Some(allocation.attempt);
+    let goes_on = members.is_complete && !members.gang.iter().any(of_this);
+    let started = if goes_on { Some(vec![d.o.now]) } else { started };
     if let Some(started) = started.filter(|_| released).and_then(|all| all.into_iter().max()) {
         let bound = members.gang.iter().filter_map(Member::bound_at).max();
         return run::begin(d, started, bound);
@@ -152,23 +157,25 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
 
 /// Tells of pods that run on although their workload is suspended: its controller does not stop them, and their GPUs stay in use.
 fn not_stopped(d: &mut Draft<'_>, workload: &Workload, allocation: &Allocation, members: &Members<'_>) {
-    let left = |pod: &SlimPod| !is_over(pod) && pod.metadata.deletion_timestamp.is_none();
-    let pods = members.gang.iter().filter(|member| member.live.is_some_and(left)).count();
-    if pods == 0 || !workload.suspended {
+    let runs_on = |pod: &SlimPod| !is_over(pod) && pod.metadata.deletion_timestamp.is_none();
+    if !workload.suspended || !members.gang.iter().any(|member| member.live.is_some_and(runs_on)) {
         return;
     }
-    let since = d.first_seen(TimedFact::NotStopped { attempt: allocation.attempt });
-    let due = after(since, d.o.policy.placement_timeout);
+    let attempt = allocation.attempt;
+    let due =
+        after(d.first_seen(TimedFact::NotStopped { attempt, told: false }), d.o.policy.placement_timeout);
     if d.o.now < due {
         return d.requeue_at(due);
     }
-    let words =
-        format!("the {} is suspended, and its controller has not stopped {pods} pods", workload.kind.name());
-    let running = status::condition(&d.status.conditions, condition::RUNNING);
-    if running.is_none_or(|condition| condition.message != words) {
-        d.event(true, Reason::Stopping, words.clone());
-        d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Stopping, &words);
+    let message =
+        format!("the {} is suspended, and its controller has not stopped its pods", workload.kind.name());
+    // What the condition says may be written later, or be replaced by what is known of the node.
+    let told = TimedFact::NotStopped { attempt, told: true };
+    if !d.o.first_seen.contains_key(&told) {
+        d.event(true, Reason::Stopping, message.clone());
     }
+    d.first_seen(told);
+    d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Stopping, &message);
 }
 
 /// Whether the last pods of a workload that ended are still ending. For so long it stays in its phase: the end is then
@@ -195,7 +202,8 @@ fn stop_incomplete(
     let living = |m: &Member<'_>| m.bound() && m.live.is_some_and(|pod| !is_over(pod));
     // Where its controller counts those that have succeeded, the others are what it should have.
     let done = |m: &Member<'_>| {
-        workload.pods_left.is_none() && m.live.is_some_and(|pod| pod.status.phase == "Succeeded")
+        (workload.pods_left.is_none() || members.is_complete)
+            && m.live.is_some_and(|pod| pod.status.phase == "Succeeded")
     };
     let missing: Vec<&Member<'_>> = members.gang.iter().filter(|m| !living(m) && !done(m)).collect();
     if missing.is_empty() {

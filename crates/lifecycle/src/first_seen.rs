@@ -74,6 +74,8 @@ pub enum TimedFact {
     NotStopped {
         /// The attempt.
         attempt: i64,
+        /// For so long that it was told of.
+        told: bool,
     },
     /// The workload for which a running attempt stands has ended.
     WorkloadEnded {

@@ -1,5 +1,6 @@
 //! Which pods belong to an attempt, and whether they can still run.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use andreas_api::names;
@@ -273,6 +274,11 @@ fn agent_sees_unheld(deleted: &DeletedPodView<'_>, o: &Observed<'_>) -> bool {
     })
 }
 
+/// Whether a pod has ended well and stays. One that was deleted, as a stop does, may have ended so and is made again.
+fn has_succeeded(pod: &SlimPod) -> bool {
+    pod.status.phase == "Succeeded" && pod.metadata.deletion_timestamp.is_none()
+}
+
 /// The pods of a job, by their relation to it.
 #[derive(Clone, Debug)]
 pub(super) struct Members<'a> {
@@ -284,6 +290,8 @@ pub(super) struct Members<'a> {
     pub older: Vec<&'a SlimPod>,
     /// The same, deleted.
     pub older_deleted: Vec<DeletedPodView<'a>>,
+    /// All pods of an adopted workload have succeeded, each for good. Parts of it without GPUs may go on.
+    pub is_complete: bool,
 }
 
 impl<'a> Members<'a> {
@@ -293,20 +301,12 @@ impl<'a> Members<'a> {
             let all = usize::try_from(pods).unwrap_or(1);
             let left = o.workload.and_then(|workload| usize::try_from(workload.pods_left?).ok());
             let left = all.min(left.unwrap_or(usize::MAX));
-            // A pod that was deleted, as a stop does, may have ended with 0 and is made again.
-            let succeeded = |pod: &&&SlimPod| {
-                pod.status.phase == "Succeeded"
-                    && pod.metadata.deletion_timestamp.is_none()
-                    && is_member(pod, o.job)
-            };
             let once = o.workload.is_some_and(|workload| workload.pods_succeed_once);
-            let succeeded = if once { o.pods.iter().filter(succeeded).count() } else { 0 };
+            let done = |pod: &&&SlimPod| once && has_succeeded(pod) && is_member(pod, o.job);
+            let done = o.pods.iter().filter(done).count();
             // Those that its controller has counted are among them.
-            return Self::of_adopted(
-                o,
-                allocation,
-                left.saturating_sub(succeeded.saturating_sub(all - left)),
-            );
+            let pods = left.saturating_sub(done.saturating_sub(all - left));
+            return Self::of_adopted(o, allocation, pods, once);
         }
         let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
         let mut gang: Vec<Member<'a>> = nodes
@@ -340,27 +340,30 @@ impl<'a> Members<'a> {
                 older_deleted.push(deleted);
             }
         }
-        Self { gang, other, older, older_deleted }
+        Self { gang, other, older, older_deleted, is_complete: false }
     }
 
     /// Of an adopted workload: one per pod, without an index of their own. A pod that ended makes room for the one that replaces
-    /// it.
-    fn of_adopted(o: &Observed<'a>, allocation: Option<&'a Allocation>, pods: usize) -> Self {
+    /// it. `once`: one that has succeeded has no place any more, but that of the whole gang when no other is to come.
+    fn of_adopted(o: &Observed<'a>, allocation: Option<&'a Allocation>, pods: usize, once: bool) -> Self {
         let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
         let attempt = allocation.map(|a| a.attempt);
         let count = if nodes.is_empty() { 0 } else { pods.max(1) };
         let (mut own, mut other) = (Vec::new(), Vec::new());
         for pod in o.pods.iter().copied().filter(|pod| is_member(pod, o.job)) {
-            if attempt.is_some() && number(pod, names::LABEL_ATTEMPT) == attempt {
-                own.push(pod)
-            } else {
-                other.push(pod)
-            }
+            let is_of_attempt = attempt.is_some() && number(pod, names::LABEL_ATTEMPT) == attempt;
+            let done = once && has_succeeded(pod);
+            if if done { pods == 0 } else { is_of_attempt } { own.push(pod) } else { other.push(pod) }
         }
-        let order = |pod: &&SlimPod| match pod.status.phase.as_str() {
-            "Succeeded" => 2,
-            "Failed" => 3,
-            _ => i32::from(pod.spec.node_name.is_none()),
+        let order = |pod: &&SlimPod| {
+            let state = match pod.status.phase.as_str() {
+                "Succeeded" => 2,
+                "Failed" => 3,
+                _ => i32::from(pod.spec.node_name.is_none()),
+            };
+            let terminated = pod.status.container_statuses.iter().filter_map(|s| s.state.terminated.as_ref());
+            let ended = terminated.filter_map(|t| t.finished_at.as_ref().map(|at| at.0)).max();
+            (state, number(pod, names::LABEL_ATTEMPT) != attempt, Reverse(ended))
         };
         own.sort_by_key(order);
         other.extend(own.split_off(own.len().min(count)));
@@ -375,7 +378,9 @@ impl<'a> Members<'a> {
             let bound = live.or(deleted.map(|gone| gone.last)).and_then(|pod| pod.spec.node_name.as_deref());
             Member { index, node: bound.unwrap_or(nodes[index % nodes.len()].as_str()), live, deleted }
         });
-        Self { gang: gang.collect(), other, older: Vec::new(), older_deleted: Vec::new() }
+        let gang: Vec<Member<'a>> = gang.collect();
+        let is_complete = once && gang.iter().all(|m| m.live.is_some_and(has_succeeded)) && !gang.is_empty();
+        Self { gang, other, older: Vec::new(), older_deleted: Vec::new(), is_complete }
     }
 
     /// Pods of earlier attempts and older objects that can still run, except those that were given up.

@@ -114,10 +114,13 @@ fn a_machine_that_is_wanted_on_and_was_switched_off_by_others_is_started() {
     world.run(180);
     assert_eq!((world.status.state, world.on), (PowerState::On, true));
 
-    // An object without a status: it is new, or was restored.
+    // A machine without a Node, as with an object that is new or was restored: somebody may work on it.
     let mut world = World::new();
     world.switch(false);
     world.node = None;
+    world.run(3600);
+    assert_eq!((world.status.state, world.on), (PowerState::On, false));
+    world.mode = PowerMode::On;
     world.run(180);
     assert_eq!((world.status.state, world.on), (PowerState::On, true));
 
@@ -159,14 +162,17 @@ fn a_cordon_that_somebody_takes_back_is_made_anew_and_waited_for() {
     assert!(!world.on);
 
     // Each time: the machine stays on, and the node is left alone.
-    let mut world = World::new();
-    world.wanted = WantedPower::Off;
-    for _ in 0..14 {
-        world.run(25);
-        world.happens(Event::Uncordon);
+    for mode in [PowerMode::Auto, PowerMode::Off] {
+        let mut world = World::new();
+        (world.mode, world.wanted) = (mode, WantedPower::Off);
+        for _ in 0..14 {
+            world.run(25);
+            world.happens(Event::Uncordon);
+        }
+        world.run(600);
+        assert!(world.on && !world.node.as_ref().unwrap().mark, "{:?}", world.status);
+        assert_eq!((world.status.state, world.status.failed_offs), (PowerState::On, 1));
     }
-    world.run(5);
-    assert!(world.on && !world.node.as_ref().unwrap().mark, "{:?}", world.status);
 }
 
 #[test]

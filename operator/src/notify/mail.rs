@@ -1,5 +1,6 @@
 //! One mail to all its receivers.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use lettre::address::Envelope;
@@ -11,9 +12,10 @@ use lettre::{Address, AsyncSmtpTransport, AsyncTransport, Message as Mail, Tokio
 use super::notices::Message;
 use super::send::Failure;
 
-/// Replies about the connection or the login: the server is busy, or a password is to be repaired
-/// (<https://www.rfc-editor.org/rfc/rfc5321#section-4.2.3>, <https://www.rfc-editor.org/rfc/rfc4954#section-6>).
-const NOT_OF_A_RECEIVER: [u16; 7] = [421, 432, 454, 530, 534, 535, 538];
+/// The reply of a server that is busy (<https://www.rfc-editor.org/rfc/rfc5321#section-4.2.3>).
+const BUSY: u16 = 421;
+/// Replies about the login: a password is to be repaired (<https://www.rfc-editor.org/rfc/rfc4954#section-6>).
+const LOGIN: [u16; 6] = [432, 454, 530, 534, 535, 538];
 
 /// Sends a message to those of `to` that are not in `settled`: the addresses that have it already, or refused it. Adds to them.
 ///
@@ -40,8 +42,8 @@ pub async fn send(
     if settled.is_empty() && open.len() > 1 {
         match deliver(open.iter().map(|(_, address)| (*address).clone()).collect()).await {
             Ok(()) => return Ok(()),
-            Err(error) if is_of_receivers(&error) => {}
-            Err(error) => return Err(Failure::Later(words(&error, from, to), None)),
+            Err(error) if open.iter().any(|(_, address)| is_of_receiver(&error, address)) => {}
+            Err(error) => return Err(Failure::Later(message_of(&error, from, to), None)),
         }
     }
     let (mut refused, mut put_off) = (Vec::new(), false);
@@ -51,11 +53,11 @@ pub async fn send(
             settled.insert(address.to_string());
             continue;
         };
-        let fault = words(&error, from, to);
-        if !is_of_receivers(&error) {
+        let fault = message_of(&error, from, to);
+        if !is_of_receiver(&error, address) {
             return Err(Failure::Later(fault, None));
         }
-        if error.is_permanent() {
+        if error.is_permanent() || error.is_client() {
             refused.push(address.to_string());
         } else {
             put_off = true;
@@ -93,14 +95,23 @@ fn mail(from: &Mailbox, to: &[Mailbox], message: &Message) -> Result<Vec<u8>, le
 }
 
 /// Whether another receiver may be taken: the server answered, or it cannot be given this address.
-fn is_of_receivers(error: &Error) -> bool {
-    error.is_client() || error.status().is_some_and(|code| !NOT_OF_A_RECEIVER.contains(&code.into()))
+fn is_of_receiver(error: &Error, address: &Address) -> bool {
+    let is_ascii = AsRef::<str>::as_ref(address).is_ascii();
+    let of_all = |code: u16| code == BUSY || LOGIN.contains(&code);
+    error.is_client() && !is_ascii || error.status().is_some_and(|code| !of_all(code.into()))
 }
 
-/// An error without the addresses that servers repeat: who reads events may not read the Secret.
-fn words(error: &Error, from: &Mailbox, to: &[Mailbox]) -> String {
+/// An error without the addresses and the login that servers repeat: who reads events may not read the Secret.
+fn message_of(error: &Error, from: &Mailbox, to: &[Mailbox]) -> String {
+    let code = error.status().map(u16::from);
+    if let Some(code) = code.filter(|code| LOGIN.contains(code)) {
+        return format!("the server does not take the login ({code})");
+    }
     let numbered = (1..).zip(to).map(|(number, one)| (format!("receiver {number}"), one));
-    numbered
-        .chain([("from".to_owned(), from)])
-        .fold(error.to_string(), |text, (name, one)| text.replace::<&str>(one.email.as_ref(), &name))
+    let mut names: Vec<(String, &Mailbox)> = numbered.chain([("from".to_owned(), from)]).collect();
+    // An address may be a part of another.
+    names.sort_by_key(|(_, one)| Reverse(AsRef::<str>::as_ref(&one.email).len()));
+    names
+        .iter()
+        .fold(error.to_string(), |text, (name, one)| text.replace(AsRef::<str>::as_ref(&one.email), name))
 }

@@ -18,12 +18,16 @@ pub fn write_executables<T: AsRef<[u8]>>(
     programs: impl IntoIterator<Item = (impl AsRef<Path>, T)>,
 ) -> io::Result<()> {
     let aside = tempfile::tempdir()?;
+    let mut copy = Command::new("cp");
+    copy.arg("-p");
     for (name, text) in programs {
         let path = aside.path().join(name);
         fs::write(&path, text)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        copy.arg(path);
     }
-    let copied = Command::new("cp").arg("-Rp").arg(aside.path().join(".")).arg(folder).output()?;
+    // With a slash at its end it is a folder, or an error.
+    let copied = copy.arg(folder.join("")).output()?;
     if copied.status.success() {
         return Ok(());
     }

@@ -54,6 +54,63 @@ fn pods_that_have_succeeded_are_neither_missing_nor_made_again() {
     }
 }
 
+/// One that has succeeded takes the place of none.
+#[test]
+fn a_pod_that_nobody_makes_again_is_missing_beside_those_that_have_succeeded() {
+    for counted in [Some(4), None] {
+        let mut world = job_set(4);
+        world.workload.as_mut().unwrap().pods_left = counted;
+        world.plan_run(&["n1"], 4);
+        world.controller_makes(&["a-0", "a-1", "a-2", "a-3"], false);
+        world.run_on(&[("a-0", "n1"), ("a-1", "n1"), ("a-2", "n1"), ("a-3", "n1")]);
+        succeeds(&mut world, "a-0");
+        world.remove("a-3");
+        world.step_until_stable();
+        world.wait(119);
+        assert_eq!(world.phase(), Phase::Running);
+        world.wait(1);
+        assert_eq!(world.phase(), Phase::Stopping);
+    }
+}
+
+#[test]
+fn the_grace_of_a_deleted_pod_is_waited_for_beside_those_that_have_succeeded() {
+    let mut world = job_set(2);
+    world.plan_run(&["n1"], 2);
+    world.controller_makes(&["a-0", "a-1"], false);
+    world.run_on(&[("a-0", "n1"), ("a-1", "n1")]);
+    succeeds(&mut world, "a-0");
+    world.plan_wait(Reason::Preempted, "another is worth more");
+    world.remove("a-1");
+    world.step_until_stable();
+    assert_eq!(world.phase(), Phase::Stopping, "its processes may still run");
+    world.wait(100);
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Stopped));
+}
+
+/// An evaluation on processors alone, after the training.
+#[test]
+fn a_part_without_gpus_goes_on_when_all_pods_with_gpus_have_succeeded() {
+    let mut world = job_set(2);
+    world.plan_run(&["n1"], 2);
+    world.controller_makes(&["a-0", "a-1"], false);
+    world.run_on(&[("a-0", "n1"), ("a-1", "n1")]);
+    succeeds(&mut world, "a-0");
+    succeeds(&mut world, "a-1");
+    world.workload.as_mut().unwrap().pods_left = Some(1);
+    world.step_until_stable();
+    world.wait(10_000);
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 1));
+    world.plan_wait(Reason::Preempted, "another is worth more");
+    world.wait(100);
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Stopped));
+    // No pod with GPUs comes again.
+    world.plan_run(&["n2"], 2);
+    world.step_until_stable();
+    world.wait(10_000);
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 2));
+}
+
 #[test]
 fn pods_that_its_controller_has_counted_are_not_counted_again() {
     let mut world = job_set(4);
@@ -122,7 +179,7 @@ fn pods_that_run_on_although_their_workload_is_suspended_are_told_of_and_keep_th
     let told = |world: &World| world.events.iter().filter(|e| e.message.contains("has not stopped")).count();
     for _ in 0..3 {
         world.wait(100);
-        let words = "the JobSet is suspended, and its controller has not stopped 1 pods";
+        let words = "the JobSet is suspended, and its controller has not stopped its pods";
         assert_eq!(world.condition(condition::RUNNING).message, words);
         assert_eq!((world.phase(), told(&world)), (Phase::Stopping, 1));
     }
