@@ -26,6 +26,9 @@ pub fn write_executables<T: AsRef<[u8]>>(
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         copy.arg(path);
     }
+    if copy.get_args().len() == 1 {
+        return Ok(());
+    }
     // With a slash at its end it is a folder, or an error.
     let copied = copy.arg(folder.join("")).output()?;
     if copied.status.success() {
