@@ -161,7 +161,7 @@ async fn a_bmc_that_fails_is_unreachable_and_recovers() {
 }
 
 #[tokio::test]
-async fn a_bmc_that_moves_a_path_by_its_slash_is_followed_and_no_other_address_sees_credentials() {
+async fn a_redirect_of_a_bmc_is_followed_for_a_trailing_slash_alone() {
     let (world, elsewhere) = (World::start().await, Bmc::start("secret").await);
     let driver = world.open(as_is).await.unwrap();
     for (status, address) in [(301, String::new()), (307, world.bmc.endpoint()), (308, elsewhere.endpoint())]

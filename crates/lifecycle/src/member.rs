@@ -352,8 +352,8 @@ impl<'a> Members<'a> {
         let (mut own, mut other) = (Vec::new(), Vec::new());
         for pod in o.pods.iter().copied().filter(|pod| is_member(pod, o.job)) {
             let is_of_attempt = attempt.is_some() && number(pod, names::LABEL_ATTEMPT) == attempt;
-            let done = once && has_succeeded(pod);
-            if if done { pods == 0 } else { is_of_attempt } { own.push(pod) } else { other.push(pod) }
+            let has_place = if once && has_succeeded(pod) { pods == 0 } else { is_of_attempt };
+            if has_place { own.push(pod) } else { other.push(pod) }
         }
         let order = |pod: &&SlimPod| {
             let state = match pod.status.phase.as_str() {

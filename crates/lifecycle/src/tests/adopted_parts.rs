@@ -168,7 +168,7 @@ fn pods_that_are_never_made_are_no_fault_of_a_node() {
 
 /// A webhook of its kind may refuse what its controller does to stop it.
 #[test]
-fn pods_that_run_on_although_their_workload_is_suspended_are_told_of_and_keep_their_gpus() {
+fn an_event_names_a_suspended_workload_whose_pods_still_run() {
     let mut world = job_set(1);
     world.plan_run(&["n1"], 1);
     world.controller_makes(&["a-0"], false);

@@ -118,8 +118,8 @@ fn may_run_together(spec: &Value, groups: &[Group]) -> Result<(), AdoptError> {
     let prefix = |index: usize| format!("/spec/replicatedJobs/{index}/");
     let has_gpus = |index: usize| groups.iter().any(|group| group.template.starts_with(&prefix(index)));
     for (index, job) in jobs.iter().enumerate().filter(|(index, _)| has_gpus(*index)) {
-        let (mut seen, mut left) = (BTreeSet::from([index]), vec![index]);
-        while let Some(next) = left.pop() {
+        let (mut visited, mut pending) = (BTreeSet::from([index]), vec![index]);
+        while let Some(next) = pending.pop() {
             for after in jobs[next]["dependsOn"].as_array().into_iter().flatten() {
                 let Some(first) = jobs.iter().position(|other| other["name"] == after["name"]) else {
                     continue;
@@ -130,8 +130,8 @@ fn may_run_together(spec: &Value, groups: &[Group]) -> Result<(), AdoptError> {
                         job["name"], jobs[first]["name"]
                     )));
                 }
-                if seen.insert(first) {
-                    left.push(first);
+                if visited.insert(first) {
+                    pending.push(first);
                 }
             }
         }

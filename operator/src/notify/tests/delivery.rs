@@ -23,12 +23,12 @@ use crate::testing::{self, ApiServer, at, slim_job};
 
 /// What a server was told, and the receivers of each mail that it took.
 #[derive(Default)]
-struct Told {
+struct MailLog {
     lines: Vec<String>,
     mails: Vec<Vec<String>>,
 }
 
-impl Told {
+impl MailLog {
     fn connections(&self) -> usize {
         self.lines.iter().filter(|line| line.starts_with("EHLO ")).count()
     }
@@ -37,9 +37,9 @@ impl Told {
 /// A mail server that answers a line by `reply`, or else takes it.
 async fn mail_server(
     reply: impl Fn(&str) -> Option<&'static str> + Clone + Send + Sync + 'static,
-) -> (u16, Arc<Mutex<Told>>) {
+) -> (u16, Arc<Mutex<MailLog>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (port, told) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Told>>::default());
+    let (port, told) = (listener.local_addr().unwrap().port(), Arc::<Mutex<MailLog>>::default());
     let state = Arc::clone(&told);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -56,7 +56,7 @@ async fn mail_server(
 async fn talk(
     stream: TcpStream,
     reply: impl Fn(&str) -> Option<&'static str>,
-    told: &Mutex<Told>,
+    told: &Mutex<MailLog>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let (mut receivers, mut text) = (Vec::new(), false);
@@ -240,7 +240,7 @@ async fn posted(answer: String) -> (Result<(), Failure>, usize) {
 }
 
 #[tokio::test]
-async fn a_redirection_is_not_followed() {
+async fn a_webhook_that_redirects_is_not_followed() {
     let elsewhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = elsewhere.local_addr().unwrap().port();
     for status in ["302 Found", "307 Temporary Redirect"] {
@@ -257,7 +257,7 @@ async fn a_redirection_is_not_followed() {
 }
 
 #[tokio::test]
-async fn who_is_told_to_wait_asks_again_at_that_time() {
+async fn retry_after_decides_when_a_webhook_is_asked_again() {
     for (answer, wait) in [
         ("429 Too Many Requests\r\nretry-after: 7", Some(7)),
         ("429 Too Many Requests\r\nretry-after: 86400", Some(600)),
