@@ -29,7 +29,7 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
     assert_eq!(refusal(), Some(Some((Reason::TemplateRejected, "no account".into()))));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_size_that_is_tried_for_a_refused_worker_counts_in_its_namespace() {
     let refused = || (Method::POST, "/pods", 403, failure(403, "no account"));
     // Given a job of which every size of a worker is refused; when the largest accepted one is looked for without end,
