@@ -47,8 +47,7 @@ pub struct DemoArgs {
     /// TrainingJobs alone, without the run of plain Kubernetes before them.
     #[arg(long)]
     pub quick: bool,
-    /// Twelve pretend nodes, whose containers are processes, in place of four real ones. Of the 40 jobs two ask for more GPUs than
-    /// one of these has, so plain Kubernetes runs the first 12 at most (--jobs 12). `make demo` takes pretend nodes by itself
+    /// Twelve pretend nodes, whose containers are processes, in place of eight real ones. `make demo` takes pretend nodes by itself
     /// where the machine does not allow real ones.
     #[arg(long)]
     pub pretend: bool,
@@ -145,10 +144,6 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
     let mut runs = vec![Run::Plain, Run::Product];
     if args.quick {
         runs.remove(0);
-    } else if let Some(job) = plain::too_large(&jobs, &nodes) {
-        runs.remove(0);
-        let (name, gpus) = (&job.name, job.requested_gpus);
-        say(&format!("no run of plain Kubernetes: {name} asks for {gpus} GPUs, which none of its nodes has"));
     }
     say(
         "starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the nodes, then helm upgrade --install ...",

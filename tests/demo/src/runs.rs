@@ -18,6 +18,7 @@ use andreas_e2e::workload::{Manifests, WorkloadJob};
 use andreas_testbed::Component;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, bail};
+use futures::future::try_join_all;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
@@ -69,7 +70,7 @@ impl Run {
     /// The objects of a job.
     fn objects(self, job: &WorkloadJob, nodes: &Nodes) -> Vec<Value> {
         if self == Self::Plain {
-            return vec![plain::manifest(job, nodes)];
+            return plain::objects(job, nodes);
         }
         let Manifests { profile, claim, job } = nodes.manifests(job);
         let mut objects = vec![profile, claim, job];
@@ -152,7 +153,7 @@ async fn one_by_one(
 
 /// Deletes the plain Jobs, waits until their GPUs are free, and puts the product's policy in force.
 async fn clear(cluster: &Cluster, nodes: &Nodes) -> Result<()> {
-    cluster.kubectl(&format!("delete jobs --all --namespace {}", plain::NAMESPACE)).await?;
+    cluster.kubectl(&format!("delete jobs,services --all --namespace {}", plain::NAMESPACE)).await?;
     let free = async || {
         let infos = cluster.machines.nodes().await?;
         let held = infos.iter().flat_map(|node| &node.gpus).any(|gpu| gpu.holder.is_some());
@@ -266,17 +267,23 @@ impl<'a> Training<'a> {
         Ok(Seen { jobs, reading: meter.read(), budget_violations, wall_s, recorded })
     }
 
+    /// Submits the jobs that are due side by side, as their users would: one that waits for the API server holds up no other.
     async fn submit_due(&mut self, client: &kube::Client, began: Instant) -> Result<()> {
-        while let Some(job) = self.jobs.get(self.submitted)
-            && began.elapsed().as_secs_f64() >= job.submit_offset_s
-        {
-            for object in self.run.objects(job, self.nodes) {
+        let at = began.elapsed().as_secs_f64();
+        let due = self.jobs[self.submitted..].iter().take_while(|job| job.submit_offset_s <= at);
+        let (run, nodes) = (self.run, self.nodes);
+        let made = due.map(async |job| {
+            let mut last = None;
+            for object in run.objects(job, nodes) {
                 // The API server may be the program that is being killed: kubectl's users would try again too.
-                let made = apply_until_taken(client, &object).await?;
-                if self.run == Run::Plain {
-                    let created = made.creation_timestamp().context("an object without its time")?.0;
-                    self.plain.insert(job.name.clone(), Submitted::new(job, created)?);
-                }
+                last = Some(apply_until_taken(client, &object).await?);
+            }
+            anyhow::Ok((job, last.context("a job without objects")?))
+        });
+        for (job, made) in try_join_all(made).await? {
+            if run == Run::Plain {
+                let created = made.creation_timestamp().context("an object without its time")?.0;
+                self.plain.insert(job.name.clone(), Submitted::new(job, nodes, created)?);
             }
             self.submitted += 1;
         }
