@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use andreas_model::{JobId, Seconds, Time};
 
 use crate::capacity::Obstacle;
-use crate::instance::{Config, Demand, Holding, Instance};
+use crate::instance::{Assignment, Config, Demand, Holding, Instance};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, WaitReason};
@@ -183,6 +183,13 @@ impl<'a, 'b> Explainer<'a, 'b> {
                 }
             };
         }
+        if let Holding::Running { assignment: at, .. } | Holding::Committed { target: at, .. } = &data.holding
+        {
+            let taken_by = self.takers(job, at);
+            if !taken_by.is_empty() {
+                return (WaitReason::Preempted, taken_by, MAKES_ROOM.to_owned());
+            }
+        }
         if power {
             return (WaitReason::PowerBudget, self.jobs_with_most_power(job), self.watts(job));
         }
@@ -268,6 +275,31 @@ impl<'a, 'b> Explainer<'a, 'b> {
             }
         };
         count_of(counts, config.gpus) >= wanted
+    }
+
+    /// Those that the plan brings to the nodes of a placement, where they leave too few GPUs for it: it is given up for them, whatever
+    /// its job lacks elsewhere.
+    fn takers(&self, job: usize, at: &Assignment) -> Vec<usize> {
+        let jobs = &self.instance.jobs;
+        let comes = |holder: usize, node: u32| {
+            let Some(new) = &self.partial.assignments[holder] else { return false };
+            let stays = match &jobs[holder].holding {
+                Holding::Running { assignment: held, .. } | Holding::Committed { target: held, .. } => {
+                    new == held
+                }
+                Holding::Nothing | Holding::Leaving { .. } => false,
+            };
+            !stays && new.nodes.as_slice().contains(&node)
+        };
+        let needs = jobs[job].configs[at.config].gpus;
+        let mut takers = BTreeSet::new();
+        for &node in at.nodes.as_slice() {
+            if self.partial.ledger.free_gpus(node) < needs {
+                let holders = self.holders[node as usize].iter().map(|(_, holder)| *holder);
+                takers.extend(holders.filter(|holder| *holder != job && comes(*holder, node)));
+            }
+        }
+        takers.into_iter().take(BLOCKERS).collect()
     }
 
     /// Holders of the node with the least missing capacity.

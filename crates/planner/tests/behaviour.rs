@@ -58,6 +58,30 @@ fn a_job_that_waits_for_power_is_told_the_watts_it_needs_and_those_free() {
 }
 
 #[test]
+fn a_run_whose_gpus_others_take_is_stopped_for_these_and_not_for_the_watts_that_it_lacks_elsewhere() {
+    // Given a run on four GPUs of a node, a budget for one node at work, and a job worth more, which needs all GPUs of that node,
+    let mut snapshot = cluster(2);
+    (snapshot.restart, snapshot.wear) = (Seconds(10.0), Seconds::ZERO);
+    let urgent = Job {
+        weight: CostRate(1.0),
+        deadline: Some(Time(HOUR)),
+        candidates: Some(["n0".into()].into()),
+        ..job("urgent", 8)
+    };
+    snapshot.jobs = vec![running(job("runs", 4), &["n0"], 4), urgent];
+    snapshot.budget = budget(3_500.0);
+    let plan = decide(&snapshot, MethodName::RandomizedGreedy);
+    // then the run makes room, and says for whom: with all watts of the world it would leave as well.
+    assert_eq!(place(&plan, "team/urgent"), Some(&on(&["n0"], 8)));
+    assert_eq!(reason(&plan, "team/runs"), (WaitReason::Preempted, vec!["team/urgent".to_owned()]));
+    // Where its GPUs are left to it, and their watts are not, watts are the reason.
+    snapshot.jobs[1].candidates = Some(["n1".into()].into());
+    let plan = decide(&snapshot, MethodName::RandomizedGreedy);
+    assert_eq!(place(&plan, "team/urgent"), Some(&on(&["n1"], 8)));
+    assert_eq!(reason(&plan, "team/runs").0, WaitReason::PowerBudget);
+}
+
+#[test]
 fn room_that_is_free_is_used_by_a_job_that_means_to_change() {
     // Given a job that is in time on eight GPUs alone, a node with two free and one that is free in an hour,
     let mut snapshot = cluster(2);
