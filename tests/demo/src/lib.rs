@@ -90,6 +90,8 @@ pub fn policy(nodes: &Nodes) -> Value {
         })
     });
     let mut policy = cluster::short_runs();
+    // A volume may take its time on a machine that starts 25 pods at once.
+    policy["placementTimeout"] = json!("60s");
     // What a restart takes here, and what it must be worth besides in the ratio of the policy's defaults (120 s and 300 s).
     let (restart, wear) = if nodes.real_count() > 0 { ("6s", "15s") } else { ("2s", "5s") };
     policy["preemption"]["restartTime"] = json!(restart);

@@ -91,8 +91,19 @@ impl Nodes {
 
     /// Eight nodes of 8 GPUs, with kubelets and containers.
     pub fn real() -> Self {
-        let types = TYPES.into_iter().flat_map(|gpu| std::iter::repeat_n(gpu, gpu.real));
-        let all = (1..).zip(types).map(|(n, gpu)| DemoNode { name: format!("node-{n}"), gpu, gpus: OF_REAL });
+        Self::real_of(1)
+    }
+
+    /// Four nodes of 16 GPUs, as in NVIDIA's DGX-2 and in Google's a2-megagpu-16g: what pages show of them is short.
+    pub fn of_pages() -> Self {
+        Self::real_of(2)
+    }
+
+    /// A real node in place of so many of a type, with as many GPUs.
+    fn real_of(merged: usize) -> Self {
+        let types = TYPES.into_iter().flat_map(|gpu| std::iter::repeat_n(gpu, gpu.real / merged));
+        let gpus = OF_REAL * merged;
+        let all = (1..).zip(types).map(|(n, gpu)| DemoNode { name: format!("node-{n}"), gpu, gpus });
         Self { all: all.collect(), real: true }
     }
 
@@ -173,9 +184,12 @@ mod tests {
             let of = |nodes: &Nodes| -> usize {
                 nodes.all.iter().filter(|node| node.gpu.name == gpu.name).map(|node| node.gpus).sum()
             };
-            assert_eq!(of(&Nodes::real()), of(&Nodes::pretend()), "{}", gpu.name);
+            for real in [Nodes::real(), Nodes::of_pages()] {
+                assert_eq!(of(&real), of(&Nodes::pretend()), "{}", gpu.name);
+            }
         }
-        assert_eq!((Nodes::pretend().all().len(), Nodes::real().all().len()), (12, 8));
+        let nodes = [Nodes::pretend(), Nodes::real(), Nodes::of_pages()];
+        assert_eq!(nodes.map(|nodes| nodes.all().len()), [12, 8, 4]);
     }
 
     #[test]

@@ -18,7 +18,6 @@ use andreas_e2e::workload::{Manifests, WorkloadJob};
 use andreas_testbed::Component;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, bail};
-use futures::future::try_join_all;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
@@ -257,7 +256,10 @@ impl<'a> Training<'a> {
                     limit.as_secs()
                 );
             }
-            let _ = tokio::time::timeout(Duration::from_millis(200), cluster.observer.changed()).await;
+            let due = self.jobs.get(self.submitted).map_or(f64::MAX, |job| job.submit_offset_s);
+            if began.elapsed().as_secs_f64() < due {
+                let _ = tokio::time::timeout(Duration::from_millis(200), cluster.observer.changed()).await;
+            }
         };
         let wall_s = began.elapsed().as_secs_f64();
         let recorded = match recorder {
@@ -267,26 +269,21 @@ impl<'a> Training<'a> {
         Ok(Seen { jobs, reading: meter.read(), budget_violations, wall_s, recorded })
     }
 
-    /// Submits the jobs that are due side by side, as their users would: one that waits for the API server holds up no other.
+    /// Submits the next job if it is due, as a script of its user would: one after the other.
     async fn submit_due(&mut self, client: &kube::Client, began: Instant) -> Result<()> {
-        let at = began.elapsed().as_secs_f64();
-        let due = self.jobs[self.submitted..].iter().take_while(|job| job.submit_offset_s <= at);
-        let (run, nodes) = (self.run, self.nodes);
-        let made = due.map(async |job| {
-            let mut last = None;
-            for object in run.objects(job, nodes) {
-                // The API server may be the program that is being killed: kubectl's users would try again too.
-                last = Some(apply_until_taken(client, &object).await?);
-            }
-            anyhow::Ok((job, last.context("a job without objects")?))
-        });
-        for (job, made) in try_join_all(made).await? {
-            if run == Run::Plain {
+        let next = self.jobs.get(self.submitted);
+        let Some(job) = next.filter(|job| began.elapsed().as_secs_f64() >= job.submit_offset_s) else {
+            return Ok(());
+        };
+        for object in self.run.objects(job, self.nodes) {
+            // The API server may be the program that is being killed: kubectl's users would try again too.
+            let made = apply_until_taken(client, &object).await?;
+            if self.run == Run::Plain {
                 let created = made.creation_timestamp().context("an object without its time")?.0;
-                self.plain.insert(job.name.clone(), Submitted::new(job, nodes, created)?);
+                self.plain.insert(job.name.clone(), Submitted::new(job, self.nodes, created)?);
             }
-            self.submitted += 1;
         }
+        self.submitted += 1;
         Ok(())
     }
 

@@ -189,11 +189,21 @@ async fn a_newer_plan_is_shown_without_the_pause_between_two_forecasts() {
     let sources = Sources { latest: latest.clone(), forecasts: Forecasts::default() };
     let background = Background::start(sources).expect("a thread");
     let newest = || background.newest(Duration::from_secs(10));
-    let first = newest().await.expect("a view");
-    plan();
-    let began = Instant::now();
-    while Arc::ptr_eq(&newest().await.expect("a view").latest, &first.latest) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let mut shown = newest().await.expect("a view");
+    // The pause is two seconds, each time; a busy machine is as slow now and then.
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        plan();
+        let began = Instant::now();
+        let latest = loop {
+            let view = newest().await.expect("a view");
+            if !Arc::ptr_eq(&view.latest, &shown.latest) {
+                break view;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        took.push(began.elapsed());
+        shown = latest;
     }
-    assert!(began.elapsed() < Duration::from_millis(1_500), "{:?}", began.elapsed());
+    assert!(took.iter().any(|one| *one < Duration::from_millis(1_500)), "{took:?}");
 }

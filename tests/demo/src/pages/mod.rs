@@ -62,7 +62,7 @@ pub async fn run(pages: &[&str], outputs: Outputs) -> Result<()> {
         read.push((*name, page::pieces(&text).with_context(|| (*name).to_owned())?));
     }
     let mut wrong = Vec::new();
-    for nodes in [Nodes::pretend(), Nodes::real()] {
+    for nodes in [Nodes::pretend(), Nodes::of_pages()] {
         let real = nodes.real_count() > 0;
         let here: Vec<_> = read.iter().filter(|(name, _)| ON_PRETEND_NODES.contains(name) != real).collect();
         if here.is_empty() {
