@@ -1,7 +1,7 @@
 //! The reason why a job waits, with the blocking jobs as a list.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use andreas_model::{JobId, Seconds, Time};
 
@@ -277,29 +277,34 @@ impl<'a, 'b> Explainer<'a, 'b> {
         count_of(counts, config.gpus) >= wanted
     }
 
-    /// Those that the plan brings to the nodes of a placement, where they leave too few GPUs for it: it is given up for them, whatever
-    /// its job lacks elsewhere.
-    fn takers(&self, job: usize, at: &Assignment) -> Vec<usize> {
-        let jobs = &self.instance.jobs;
-        let comes = |holder: usize, node: u32| {
-            let Some(new) = &self.partial.assignments[holder] else { return false };
-            let stays = match &jobs[holder].holding {
-                Holding::Running { assignment: held, .. } | Holding::Committed { target: held, .. } => {
-                    new == held
-                }
-                Holding::Nothing | Holding::Leaving { .. } => false,
-            };
-            !stays && new.nodes.as_slice().contains(&node)
+    /// Those to which the plan gives GPUs on the nodes of a placement, where too few are left for it: it is given up for them, whatever
+    /// its job lacks elsewhere. One that had room elsewhere, and not the watts, takes them for want of watts.
+    fn takers(&mut self, job: usize, at: &Assignment) -> Vec<usize> {
+        let (instance, plan) = (self.instance, &mut self.partial);
+        let on = |holder: usize, assignment: &Assignment, node: u32| {
+            let is_there = assignment.nodes.as_slice().contains(&node);
+            if is_there { instance.jobs[holder].configs[assignment.config].gpus } else { 0 }
         };
-        let needs = jobs[job].configs[at.config].gpus;
-        let mut takers = BTreeSet::new();
-        for &node in at.nodes.as_slice() {
-            if self.partial.ledger.free_gpus(node) < needs {
-                let holders = self.holders[node as usize].iter().map(|(_, holder)| *holder);
-                takers.extend(holders.filter(|holder| *holder != job && comes(*holder, node)));
+        let needs = instance.jobs[job].configs[at.config].gpus;
+        let mut takers = BTreeMap::new();
+        for &node in at.nodes.as_slice().iter().filter(|node| plan.ledger.free_gpus(**node) < needs) {
+            for (_, holder) in self.holders[node as usize].iter().filter(|(_, holder)| *holder != job) {
+                let Some(new) = &plan.assignments[*holder] else { continue };
+                let had = match &instance.jobs[*holder].holding {
+                    Holding::Running { assignment: held, .. } | Holding::Committed { target: held, .. } => {
+                        on(*holder, held, node)
+                    }
+                    Holding::Nothing | Holding::Leaving { .. } => 0,
+                };
+                if on(*holder, new, node) > had {
+                    takers.insert(*holder, new.config);
+                }
             }
         }
-        takers.into_iter().take(BLOCKERS).collect()
+        takers.retain(|holder, config| {
+            !matches!(plan.ledger.find(instance, *holder, *config), Err(Obstacle::Power))
+        });
+        takers.into_keys().take(BLOCKERS).collect()
     }
 
     /// Holders of the node with the least missing capacity.

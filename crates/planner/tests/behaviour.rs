@@ -74,6 +74,12 @@ fn a_run_whose_gpus_others_take_is_stopped_for_these_and_not_for_the_watts_that_
     // then the run makes room, and says for whom: with all watts of the world it would leave as well.
     assert_eq!(place(&plan, "team/urgent"), Some(&on(&["n0"], 8)));
     assert_eq!(reason(&plan, "team/runs"), (WaitReason::Preempted, vec!["team/urgent".to_owned()]));
+    // With these watts both would run, were the other node open to it: then watts are the reason.
+    snapshot.jobs[1].candidates = None;
+    assert_eq!(
+        reason(&decide(&snapshot, MethodName::RandomizedGreedy), "team/runs").0,
+        WaitReason::PowerBudget
+    );
     // Where its GPUs are left to it, and their watts are not, watts are the reason.
     snapshot.jobs[1].candidates = Some(["n1".into()].into());
     let plan = decide(&snapshot, MethodName::RandomizedGreedy);

@@ -1,9 +1,10 @@
 //! The jobs as plain Kubernetes runs them. Pure.
 //!
 //! Each is a Job that asks for the GPUs that the trace's job asked for, of the types that a user with patience would name: one
-//! pod, or as many as it takes where no node has so many, which find each other by a headless Service. Kubernetes' own scheduler places the pods: it tries them in the order of their arrival, and goes on to the next
-//! where one has no room. Nothing is moved, and nobody knows of a budget. The container is that of the TrainingJobs: the same
-//! program, the same work, the same pace. The chart is installed, and has no job to plan.
+//! pod, or as many as it takes where no node has so many, which find each other by a headless Service.
+//! Kubernetes' own scheduler places the pods: it tries them in the order of their arrival, and goes on to the next where one has no
+//! room. Nothing is moved, and nobody knows of a budget. The container is that of the TrainingJobs: the same program, the same work,
+//! the same pace. The chart is installed, and has no job to plan.
 //!
 //! In: [`WorkloadJob`]s, and pods as seen. Out: manifests, and each Job in the form of a TrainingJob, so that one function
 //! counts both runs and one table shows them.

@@ -66,15 +66,26 @@ impl Run {
         jobs.last().map_or(0.0, |job| job.submit_offset_s) + after_the_last
     }
 
+    /// What users have before they submit: profiles, and volumes for checkpoints.
+    fn before(self, jobs: &[WorkloadJob], nodes: &Nodes) -> Vec<Value> {
+        let made = jobs.iter().filter(|_| self == Self::Product).map(|job| nodes.manifests(job));
+        made.flat_map(|Manifests { profile, claim, .. }| [profile, claim])
+            .map(|object| self.within(object))
+            .collect()
+    }
+
     /// The objects of a job.
     fn objects(self, job: &WorkloadJob, nodes: &Nodes) -> Vec<Value> {
-        if self == Self::Plain {
-            return plain::objects(job, nodes);
+        match self {
+            Self::Plain => plain::objects(job, nodes),
+            Self::Product => vec![self.within(nodes.manifests(job).job)],
         }
-        let Manifests { profile, claim, job } = nodes.manifests(job);
-        let mut objects = vec![profile, claim, job];
-        objects.iter_mut().for_each(|object| object["metadata"]["namespace"] = json!(NAMESPACE));
-        objects
+    }
+
+    /// The object, in the run's namespace.
+    fn within(self, mut object: Value) -> Value {
+        object["metadata"]["namespace"] = json!(self.namespace());
+        object
     }
 }
 
@@ -205,6 +216,9 @@ impl<'a> Training<'a> {
             Some(folder) if self.run == Run::Product => Some(Recorder::start(cluster, folder).await?),
             _ => None,
         };
+        for object in self.run.before(self.jobs, self.nodes) {
+            apply_until_taken(&client, &object).await?;
+        }
         let began = Instant::now();
         let mut teller = ProgressPrinter::new();
         let mut screen = if self.args.plain { None } else { Screen::open() };

@@ -1,4 +1,4 @@
-//! Given the pages with transcripts; when their commands are run again on the demo's cluster; then each ends as the page
+//! Given the pages with transcripts; when their commands are run again on a cluster like the demo's; then each ends as the page
 //! says and prints what has the same shape.
 #![allow(missing_docs)]
 
