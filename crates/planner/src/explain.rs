@@ -183,8 +183,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
                 }
             };
         }
-        if let Holding::Running { assignment: at, .. } | Holding::Committed { target: at, .. } = &data.holding
-        {
+        if let Holding::Running { assignment: at, .. } = &data.holding {
             let taken_by = self.takers(job, at);
             if !taken_by.is_empty() {
                 return (WaitReason::Preempted, taken_by, MAKES_ROOM.to_owned());

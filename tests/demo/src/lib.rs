@@ -1,8 +1,8 @@
 //! The main job, end to end: the chart installed by helm, and 40 jobs of a production trace on a real control plane with GPU
 //! nodes: real ones where the machine allows them.
 //!
-//! The same arrivals run twice: first as plain Kubernetes runs them ([`plain`]), then as TrainingJobs. [`runs`] has
-//! what both do, [`nodes`] says which nodes, `screen` shows the live table and `progress` lines, `power` reads the nodes' meters,
+//! The same arrivals run twice: first as plain Kubernetes runs them ([`plain`]), then as TrainingJobs. [`runs`] has what both
+//! do, [`nodes`] says which nodes, `screen` shows the live table and `progress` lines, `power` reads the nodes' meters,
 //! [`summary`] counts. [`pages`] runs the commands of pages on a cluster with the same GPUs.
 //!
 //! What is printed is what is seen from outside; what must never happen is watched for all along; the summary's

@@ -28,8 +28,9 @@ pub const NAMESPACE: &str = "plain";
 /// Where a pod of an Indexed Job finds its index.
 const COMPLETION_INDEX: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
 const SUCCEEDED: &str = "Succeeded";
+const PENDING: &str = "Pending";
 /// Phases of a TrainingJob that a plain Job goes through, in their order.
-const PHASES: [&str; 4] = ["Pending", "Starting", "Running", SUCCEEDED];
+const PHASES: [&str; 4] = [PENDING, "Starting", "Running", SUCCEEDED];
 /// The run's method in the summary.
 pub const METHOD: &str = "plain";
 
@@ -133,7 +134,7 @@ impl Submitted {
         let slowest =
             members.iter().map(|pod| phase(pod)).min_by_key(|phase| PHASES.iter().position(|p| p == phase));
         let mut status = json!({
-            "phase": slowest.filter(|_| whole).unwrap_or(PHASES[0]),
+            "phase": slowest.filter(|_| whole).unwrap_or(PENDING),
             "deadline": job.status.as_ref().and_then(|status| status.deadline.as_ref()),
             "attempts": attempts, "restarts": attempts - 1,
         });
@@ -182,8 +183,8 @@ fn phase(pod: &PodView) -> &'static str {
     match (pod.pod.status.phase.as_str(), &pod.pod.spec.node_name) {
         (SUCCEEDED, _) => SUCCEEDED,
         ("Running", _) => "Running",
-        ("Pending", Some(_)) => "Starting",
-        _ => PHASES[0],
+        (PENDING, Some(_)) => "Starting",
+        _ => PENDING,
     }
 }
 

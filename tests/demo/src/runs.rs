@@ -66,12 +66,15 @@ impl Run {
         jobs.last().map_or(0.0, |job| job.submit_offset_s) + after_the_last
     }
 
-    /// What users have before they submit: profiles, and volumes for checkpoints.
+    /// What users have before they submit: a profile for each model and batch, and volumes for checkpoints.
     fn before(self, jobs: &[WorkloadJob], nodes: &Nodes) -> Vec<Value> {
-        let made = jobs.iter().filter(|_| self == Self::Product).map(|job| nodes.manifests(job));
-        made.flat_map(|Manifests { profile, claim, .. }| [profile, claim])
-            .map(|object| self.within(object))
-            .collect()
+        let (mut profiles, mut claims) = (BTreeMap::new(), Vec::new());
+        for job in jobs.iter().filter(|_| self == Self::Product) {
+            let Manifests { profile, claim, .. } = nodes.manifests(job);
+            profiles.insert(&job.profile, profile);
+            claims.push(claim);
+        }
+        profiles.into_values().chain(claims).map(|object| self.within(object)).collect()
     }
 
     /// The objects of a job.

@@ -1,5 +1,5 @@
-//! Runs the commands of pages on a cluster like the demo's and puts what they print below them: `make docs WHAT=transcripts`. With names of
-//! pages only those.
+//! Runs the commands of pages on a cluster like the demo's and puts what they print below them: `make docs WHAT=transcripts`. With
+//! names of pages only those.
 
 use andreas_demo::pages::{self, Outputs};
 
